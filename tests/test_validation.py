@@ -3,9 +3,24 @@
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from fvnce._validation import FileError, choice, count, fields, flag, listed, number, optional, require, short, text
+from fvnce._validation import (
+    FileError,
+    array,
+    choice,
+    count,
+    fields,
+    flag,
+    listed,
+    number,
+    optional,
+    require,
+    short,
+    text,
+)
 
 
 def test_checks_are_imported_without_torch():
@@ -46,3 +61,39 @@ def test_a_long_value_is_cut_short():
     assert len(short("x" * 1000)) == 100
     with pytest.raises(FileError, match=r"found a list of 1000$"):
         require(False, "be short", [0] * 1000)
+
+
+SAME = np.arange(6.0).reshape(3, 2) + 2.0**30
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        SAME[::-1].copy()[::-1],
+        np.asfortranarray(SAME),
+        SAME.astype(">f8"),
+        pd.DataFrame(SAME),
+        pd.DataFrame(SAME, columns=["a", "b"]),
+        SAME.astype(np.int64),
+        np.ma.masked_less(SAME, 0),
+    ],
+    ids=["reversed", "fortran", "big-endian", "frame", "named frame", "integers", "masked"],
+)
+def test_the_same_numbers_are_the_same_array(given):
+    assert array("x", given).tolist() == SAME.tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (pd.DataFrame({"a": ["b"]}), "dtype object"),
+        ([["a"]], "list"),
+        ([[1.0], [2.0, 3.0]], "list"),
+        (None, "NoneType"),
+        (np.ma.masked_greater(SAME, 0), "masked entries, found 6"),
+    ],
+    ids=["words", "lists of words", "ragged", "nothing", "masked"],
+)
+def test_what_is_no_array_of_numbers_is_refused_by_name(given, words):
+    with pytest.raises((TypeError, ValueError), match=f"^x must .*{words}"):
+        array("x", given)

@@ -10,6 +10,7 @@ Packages that must not import torch import this module, so torch is imported ins
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -312,8 +313,36 @@ def probability(name: str, value: object) -> Tensor:
     return entries(name, tensor, (tensor > 0) & (tensor < 1), "lie strictly between 0 and 1")
 
 
-def array(name: str, value: object, *, like: Tensor | None = None) -> Tensor:
-    """Return a floating tensor from a tensor or NumPy array; integers and booleans become torch's default dtype.
+def as_tensor(name: str, value: object) -> Tensor:
+    """Return a tensor, array, data frame or list of numbers as a tensor, without a copy where torch can do without.
+
+    >>> import numpy as np
+    >>> as_tensor("X", np.arange(3, dtype=">f8")[::-1])
+    tensor([2., 1., 0.], dtype=torch.float64)
+    """
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__array__"):
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"{name} must be an array of numbers, found {type(value).__name__} ({error})") from error
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if isinstance(array, np.ma.MaskedArray) and array.mask.any():
+        raise ValueError(f"{name} must have no masked entries, found {int(array.mask.sum())}; fill them or drop rows")
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{name} must be an array of numbers, found dtype {array.dtype}")
+    if not array.dtype.isnative or min(array.strides, default=0) < 0:
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    with warnings.catch_warnings():
+        # Nothing writes through the tensor.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def array(name: str, value: object) -> Tensor:
+    """Return a floating tensor; integers and booleans become torch's default dtype, or float64 if that rounds them.
 
     >>> import torch
     >>> array("X", torch.ones(2, dtype=torch.int64))
@@ -321,12 +350,13 @@ def array(name: str, value: object, *, like: Tensor | None = None) -> Tensor:
     """
     import torch
 
-    tensor = torch.as_tensor(value)
-    if tensor.is_complex():
-        raise TypeError(f"{name} must be real, found dtype {tensor.dtype}")
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.get_default_dtype() if like is None else like.dtype)
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    given = as_tensor(name, value)
+    if given.is_complex():
+        raise TypeError(f"{name} must be real, found dtype {given.dtype}")
+    if not given.is_floating_point():
+        default = given.to(torch.get_default_dtype())
+        return default if torch.equal(default.double(), given.double()) else given.double()
+    return given if given.dtype in (torch.float32, torch.float64) else given.float()
 
 
 def table(name: str, value: object, *, rows: int = 1) -> Tensor:

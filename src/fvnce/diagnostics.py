@@ -42,6 +42,8 @@ FRACTIONS = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise
 LATENTS_AT_ONCE = 65_536
 #: A live fraction below which the noise term is called dead.
 DEAD_BELOW = 0.01
+#: A calibration error above which the classifier is compared with chance.
+MISCALIBRATED = 0.05
 #: A live fraction that is worth having, and effective noise samples that carry a log-mean-exp.
 ENOUGH_LIVE, ENOUGH_EFFECTIVE = 0.05, 10.0
 #: Widths of kernels that are tried, over their own.
@@ -144,6 +146,9 @@ class Diagnostics:
     def advice(self) -> list[str]:
         """Suggested changes; empty if no number is unusual."""
         dead, trusted = self.live_noise < DEAD_BELOW, self.log_partition_trusted
+        curve = self.calibration
+        share = float((curve.weight * curve.observed).nansum())
+        chance = float(torch.special.entr(torch.tensor([share, 1 - share])).sum())
         many_clipped, uncertain = self.clipped_noise > 0.05, trusted and self.log_partition_error > 0.5
         first = next((remedy for remedy in self.remedies if remedy.helps), None)
         advice = {
@@ -151,6 +156,10 @@ class Diagnostics:
             **{f"{'→' if remedy is first else '·'} {remedy.text}": dead for remedy in self.remedies},
             f"few noise samples carry the noise term (effective fraction {self.ess_noise:.2%}): use more noise_samples "
             "or noise closer to the model": not dead and self.ess_noise < 0.01,
+            f"the classifier is worse than chance (log loss {curve.log_loss:.3g} nats, by chance {chance:.3g}): the "
+            "model or its log Z is wrong, or a log_scale lifts the noise on purpose": (
+                not dead and curve.error > MISCALIBRATED and curve.log_loss > chance
+            ),
             f"{self.clipped_data:.0%} of the data lie above the clip, where their weights are equal and α has no "
             "effect: lower alpha or raise clip": self.clipped_data > 0.5,
             f"{self.clipped_noise:.0%} of the noise lies above the clip, where J is not a bound": many_clipped,
@@ -197,6 +206,7 @@ def diagnose(
 
     Raises:
         TypeError: the objective has no noise term.
+        ValueError: it takes a context.
 
     >>> from torch.distributions import Independent, Normal
     >>> import fvnce
@@ -209,6 +219,12 @@ def diagnose(
     """
     if not isinstance(objective, ContrastiveObjective):
         raise TypeError(f"objective must have a noise term, found {type(objective).__name__} without one")
+    if objective.takes_context:
+        raise ValueError(
+            f"objective must be one of p(x), found a {type(objective).__name__} that takes a context; look at "
+            "objective.terms(x, context=…).statistics"
+        )
+    x = _validation.finite_rows("x", _validation.rows("x", x, objective.noise.event_shape))
     was_training = objective.training
     objective.eval()
     try:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,8 @@ from torch.distributions import Independent, Normal
 from contracts import DOUBLE
 from exact_models import GaussianMixtureModel
 from fvnce import (
+    NCE,
+    EnergyModel,
     FullyVariationalNCE,
     GaussianDecoder,
     GaussianEncoder,
@@ -19,6 +22,7 @@ from fvnce import (
     mlp,
 )
 from fvnce.diagnostics import calibrate, diagnose
+from fvnce.models import WithContext
 from objective_problems import normal
 
 
@@ -116,3 +120,26 @@ def test_the_bound_of_a_profiled_objective_is_studied_without_the_clip():
         report = diagnose(objective, x, generator=torch.Generator().manual_seed(0))
         gaps.append((report.gap_data, report.gap_noise))
     assert gaps[0] == gaps[1]
+
+
+@pytest.mark.parametrize(("log_scale", "is_worse"), [(0.0, False), (3.0, True)])
+def test_a_classifier_worse_than_chance_is_not_passed_over(log_scale, is_worse):
+    torch.manual_seed(0)
+    objective = NCE(standard(2), standard(2, 1.3), log_scale=log_scale, noise_ratio=2)
+    report = diagnose(objective, torch.randn(1000, 2))
+    chance = math.log(3) - 2 / 3 * math.log(2)
+    assert (report.calibration.log_loss > chance) == is_worse
+    assert [f"chance {chance:.3g}" in advice for advice in report.advice] == ([True] if is_worse else [])
+
+
+def test_diagnose_says_what_is_wrong_with_its_arguments():
+    model = EnergyModel(WithContext(mlp([2 + 1, 4, 1])), reference=standard(2))
+    conditional = NCE(model, lambda context: standard(2).expand((len(context),)))
+    for objective, x, words in [
+        (conditional, torch.zeros(4, 2), "^objective must .*context"),
+        (NCE(standard(2), standard(2)), np.zeros((4, 2)), "^x must"),
+        (NCE(standard(2), standard(2)), torch.full((4, 2), torch.nan), "^x must be finite"),
+        (NCE(standard(2), standard(2)), torch.zeros(4, 3), "^x must have shape"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=words):
+            diagnose(objective, x)

@@ -408,3 +408,9 @@ def test_an_objective_of_ones_own_says_that_it_takes_a_context() -> None:
             return Terms(-values.mean(), values.detach())
 
     assert float(Distance()(torch.ones(4, 2), context=torch.zeros(4, 2))) == 2.0
+
+
+def test_a_missing_context_is_named() -> None:
+    energy = EnergyModel(WithContext(mlp([X + C, 1])), reference=normal(X))
+    with pytest.raises(ValueError, match=r"^context must be given"):
+        NCE(energy, normal(X))(torch.zeros(ROWS, X))

@@ -160,6 +160,7 @@ def test_batch_statistics_and_dropout_are_computed_whole(name):
     network, seen = mlp([6, 8, 2]), []
     network.beside = getattr(nn, name)(*given)  # found, though it is not asked for anything
     network.forward = lambda x: seen.append(len(x)) or network[2](network[1](network[0](x)))
+    network.by_rows = True
     model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6])))
     objective = FullyVariationalNCE(model, PointEncoder(network), standard(6, 2.0), PowerRule(0))
     objective.live_fraction.fill_(0.0)

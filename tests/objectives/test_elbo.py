@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.distributions import Categorical, MultivariateNormal
 
 from fvnce import (
@@ -12,6 +14,7 @@ from fvnce import (
     Autoencoder,
     FullyVariationalNCE,
     GaussianDecoder,
+    GaussianEncoder,
     LatentVariableModel,
     PointEncoder,
     PowerRule,
@@ -102,3 +105,17 @@ def test_log_marginal_against_the_known_one():
     gaps = (model.log_prob(x).detach() - estimates).mean(1)
     assert gaps[0] > 0.5 > gaps[1].abs()
     assert gaps[2].abs() < 0.02
+
+
+def test_log_marginal_of_a_deterministic_encoder_is_refused():
+    """p(x, g(x)) exceeds p(x) where the posterior is narrow, and so bounds nothing."""
+    model = LatentVariableModel(standard(2), GaussianDecoder(nn.Linear(2, 3), 0.01))
+    with pytest.raises(ValueError, match=r"^encoder must"):
+        log_marginal(model, PointEncoder(nn.Linear(3, 2)), torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize("x", [np.zeros((4, 3)), torch.full((4, 3), torch.nan)], ids=["array", "nan"])
+def test_log_marginal_names_what_is_wrong_with_x(x):
+    model = LatentVariableModel(standard(2), GaussianDecoder(nn.Linear(2, 3)))
+    with pytest.raises((TypeError, ValueError), match=r"^x must"):
+        log_marginal(model, GaussianEncoder(nn.Linear(3, 4)), x)

@@ -122,15 +122,40 @@ class Own(nn.Module):
         return self.network(x - x.mean(0))
 
 
+def hooked(before: bool = False) -> nn.Module:
+    """A network whose hook centers the batch, before or after its first layer."""
+    network = mlp([6, 8, 1])
+    if before:
+        network[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] - inputs[0].mean(0),))
+    else:
+        network[0].register_forward_hook(lambda module, inputs, output: output - output.mean(0))
+    return network
+
+
 @pytest.mark.parametrize(
     "network",
     [
         Own(),
+        hooked(),
+        hooked(before=True),
+        nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 1)),
+        nn.Sequential(nn.Linear(6, 8), nn.LogSoftmax(0), nn.Linear(8, 1)),
+        nn.Sequential(nn.Linear(6, 8), nn.Softmax(-2), nn.Linear(8, 1)),
         nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)),
         nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, 1)),
         nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 1)),
     ],
-    ids=["own", "batch norm", "dropout", "spectral norm"],
+    ids=[
+        *(
+            "own",
+            "hook",
+            "hook before",
+            "spectral norm by hook",
+            "softmax of rows",
+            "softmax of the last dimension but one",
+        ),
+        *("batch norm", "dropout", "spectral norm"),
+    ],
 )
 def test_networks_that_may_mix_rows_see_data_and_noise_apart(network: nn.Module) -> None:
     objective = NCE(EnergyModel(network, reference=NOISE), NOISE)
@@ -166,3 +191,14 @@ def test_errors_name_the_side_and_its_row() -> None:
                 log_noise_x=torch.zeros(5),
                 log_noise_noise=torch.zeros(7),
             )
+
+
+def test_rows_that_are_not_independent_are_never_left_out_of_a_pass() -> None:
+    """Most noise is dead, and a pass over the rest alone would give these rows other values."""
+    torch.manual_seed(0)
+    noise = Independent(Normal(torch.zeros(6), 9 * torch.ones(6)), 1)
+    objective = NCE(EnergyModel(Own(), reference=NOISE), noise, PowerRule(0.5))
+    x, y = torch.randn(16, 6), torch.cat([torch.randn(4, 6), 50 * torch.randn(12, 6)])
+    losses = [objective(x, y).item() for _ in range(2)]
+    assert float(objective.live_fraction) == 0.25
+    assert losses[0] == losses[1]

@@ -127,3 +127,39 @@ def test_a_rise_beyond_what_was_seen_is_not_added() -> None:
 def test_what_is_refused(x: Tensor, y: Tensor, argument: str) -> None:
     with pytest.raises(ValueError, match=argument):
         mutual_information(x, y)
+
+
+@pytest.mark.parametrize("of", [torch.square, lambda x: torch.sin(4 * x)], ids=["square", "sine"])
+@pytest.mark.parametrize("rows", [300, 1000])
+def test_an_exact_function_has_no_error(of, rows: int) -> None:
+    """I is infinite, and every doubling of the rows shows more of it."""
+    x = torch.randn(rows, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    estimate = mutual_information(x, of(x))
+    assert math.isnan(estimate.error)
+    assert estimate.reason
+
+
+def test_the_error_covers_or_is_missing_where_few_rows_resolve_a_curve() -> None:
+    """Two periods of a sine with noise of 0.01: 300 rows show about half of the information."""
+    y = torch.linspace(-1.05, 1.05, 1001, dtype=torch.float64)
+    means = torch.sin(2 * math.pi * (torch.arange(3000, dtype=torch.float64) + 0.5) / 3000)
+    density = torch.exp(-0.5 * ((y.unsqueeze(1) - means) / 0.01).square()).mean(1) / (0.01 * math.sqrt(2 * math.pi))
+    entropy = float(-torch.special.xlogy(density, density).sum() * (y[1] - y[0]))
+    truth = entropy - 0.5 * math.log(2 * math.pi * math.e * 1e-4)
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.rand(300, 1, generator=generator, dtype=torch.float64)
+        noise = torch.randn(300, 1, generator=generator, dtype=torch.float64)
+        estimate = mutual_information(x, torch.sin(4 * math.pi * x) + 0.01 * noise)
+        assert math.isnan(estimate.error) or abs(estimate.value - truth) <= estimate.error
+
+
+def test_integers_keep_all_their_digits() -> None:
+    seconds = 1_700_000_000 + torch.arange(300)
+    y = torch.randn(300, generator=torch.Generator().manual_seed(0)) + torch.arange(300) / 100
+    assert mutual_information(seconds, y) == mutual_information(torch.arange(300), y)
+
+
+def test_parts_hold_out_at_least_two_rows() -> None:
+    with pytest.raises(ValueError, match=r"^folds must"):
+        mutual_information(torch.randn(100), torch.randn(100), folds=60)

@@ -284,3 +284,13 @@ def test_numbers_of_numpy_are_numbers():
     x = torch.randn(20, 2)
     ratio = density_ratio(x, x, bandwidth=np.float32(1.5), penalty=np.array([0.25]))
     assert (ratio.bandwidth, ratio.penalty) == (1.5, 0.25)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-3, 1e9])
+def test_a_density_ratio_does_not_depend_on_the_unit(unit):
+    generator = torch.Generator().manual_seed(0)
+    num, den = torch.randn(2, 200, 1, generator=generator, dtype=torch.float64)
+    at = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    expected = density_ratio(num, den + 1)
+    found = density_ratio(num * unit, (den + 1) * unit)
+    torch.testing.assert_close(found(at * unit), expected(at))

@@ -114,6 +114,8 @@ def test_rules_are_immutable():
         (lambda: PowerRule(0).f0([0.0]), TypeError, "delta.*list"),
         (lambda: PowerRule(0).score(2, torch.tensor(0.5)), ValueError, "outcome.*found 2"),
         (lambda: from_weight(lambda r: r - 2), ValueError, "weight.*found -"),
+        (lambda: from_weight(lambda r: 1.0), ValueError, "weight.*found 1.0"),
+        (lambda: from_weight(lambda r: 1 / r.sum()), ValueError, r"weight.*found torch.Size\(\[\]\)"),
         (lambda: from_weight(lambda r: 1 / r, clip=99), ValueError, r"clip.*\[0, 35\]"),
         (lambda: str(from_weight(lambda r: 1 / r)), ValueError, "text form"),
         (lambda: parse("power(2)"), ValueError, r"rule 'power\(2\)': alpha.*found 2"),

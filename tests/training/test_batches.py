@@ -30,6 +30,8 @@ def test_tensor_array_and_memory_map_are_the_same_data(tmp_path: Path) -> None:
     assert trained(contrastive(noise=kernels()), rows(50).numpy()) == first
     assert trained(contrastive(noise=kernels()), mapped(tmp_path, 50)) == first
     assert trained(contrastive(noise=kernels()), rows(50).double()) == first
+    assert trained(contrastive(noise=kernels()), rows(50).flip(0).numpy()[::-1]) == first
+    assert trained(contrastive(noise=kernels()), rows(50).numpy().astype(">f4")) == first
 
 
 def test_a_memory_map_is_read_by_batches(tmp_path: Path) -> None:

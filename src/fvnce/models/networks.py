@@ -58,8 +58,10 @@ class WithContext(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, x: Tensor, context: Tensor) -> Any:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Any:
         """Return the network's output for x of shape (…, B, D) and a context of shape (B, C)."""
+        if context is None:
+            raise ValueError("context must be given, one vector for each row of x, found None")
         if context.dim() != 2 or context.shape[:1] != x.shape[-2:-1]:
             raise ValueError(
                 f"context must have shape ({', '.join(map(str, x.shape[-2:-1]))}, C), one vector for each row of x of "

@@ -105,8 +105,10 @@ class ContrastiveObjective(ModelObjective):
 
     Data and noise go through the networks in one pass if each row is known to be processed independently: data and
     noise have one encoder, and all modules are fvnce's or row-wise modules of ``torch.nn``. Batch normalization,
-    dropout, attention and recurrent layers need two passes. So does a module of your own unless it has an attribute
-    ``by_rows = True``. Both ways give the same J.
+    dropout, attention, recurrent layers, layers along the first dimension and modules with forward hooks need two
+    passes. So does a module of your own unless it has an attribute ``by_rows = True``. Both ways give the same J. Only
+    where rows are independent are noise samples of weight 0 left out of the gradient's pass. What the modules are is
+    looked up once, when the objective is made.
 
     With a context, the fixed, learned and profiled partitions have one c for all contexts. This is right where
     log Z(u) is the same for all of them: for a normalized p_θ(x|u), and for a network that is free to add a function of
@@ -167,8 +169,9 @@ class ContrastiveObjective(ModelObjective):
             getattr(type(self), name) is getattr(ContrastiveObjective, name)
             for name in ("data_log_ratio", "noise_log_ratio")
         )
-        parts = [model, *([] if encoder is None else [encoder]), self.partition]
-        self._joins = same_encoder and same_methods and all(map(treats_by_rows, parts))
+        parts = [part for part in (model, encoder, noise_encoder, self.partition) if part is not None]
+        self._by_rows = all(map(treats_by_rows, parts))
+        self._joins = same_encoder and same_methods and self._by_rows
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
         self.register_buffer("live_fraction", torch.ones(()))
 
@@ -241,7 +244,7 @@ class ContrastiveObjective(ModelObjective):
         # this one is first evaluated without a graph. An accelerator would have to wait to know which samples count.
         watched = self._can_skip and torch.is_grad_enabled() and x.device.type == "cpu"
         watched = watched and not _validation.values_are_hidden()
-        skips = watched and float(self.live_fraction) <= SKIP_BELOW
+        skips = watched and self._by_rows and float(self.live_fraction) <= SKIP_BELOW
         sides = (x, log_noise_x, context), (x_noise, log_noise_noise, noise_context)
         same_kind = x.dtype == x_noise.dtype and log_noise_x.dtype == log_noise_noise.dtype
         same_kind = same_kind and x.device == x_noise.device and log_noise_x.device == log_noise_noise.device
@@ -413,7 +416,8 @@ class ContrastiveObjective(ModelObjective):
         This is the α = 0 estimate whatever the rule: it is consistent for every model whose support the noise and the
         noise encoder cover. The standard error is that of the delta method. Besides ``value, error = …`` the result
         has ``effective_samples``, (Σw)²/Σw² for w = e^Δ⁰, and ``trusted``, which is False if they are fewer than 100:
-        then few draws carry the mean, and value and error may both be far too small.
+        then few draws carry the mean, and value and error may both be far too small. With a deterministic encoder g it
+        is not log Z but the log of ∫ p⁰_θ(x, g(x)) dx where there is noise (Eq. rVAE).
 
         With a ``context``, one row without a first dimension, it is log Z(u) of that context.
         """

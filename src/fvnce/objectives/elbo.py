@@ -154,7 +154,7 @@ def log_marginal(
 
     Args:
         model: ``log_joint(x, z)``.
-        encoder: q(z|x), which must cover p_θ(z|x).
+        encoder: q(z|x), which must cover p_θ(z|x); a deterministic one is refused.
         x: rows, shape (B, …).
         latent_samples: K.
         chunk: draws evaluated at once.
@@ -167,11 +167,14 @@ def log_marginal(
     True
     """
     latent_samples = _validation.count("latent_samples", latent_samples)
+    x = _validation.finite_rows("x", _validation.floating("x", x, keep_half=True))
     zeros = x.new_zeros(len(x))
     takes = takes_context(model, "log_joint"), takes_context(encoder)
     if context is not None and not any(takes):
         raise ValueError("context must be None for a model and an encoder that do not take one, found a context")
     q = encoder(x, *given(context if takes[1] else None))
+    if isinstance(q, PointMass):
+        raise ValueError("encoder must be stochastic, found a deterministic one, whose p_θ(x, g(x)) bounds no density")
     context = context if takes[0] else None
     total = torch.full_like(zeros, -torch.inf)
     done = 0

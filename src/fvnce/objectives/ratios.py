@@ -192,8 +192,14 @@ def treats_by_rows(part: object) -> bool:
 
 def _treats_by_rows(module: nn.Module) -> bool:
     said = getattr(module, "by_rows", None)
+    if said is not None:
+        return bool(said)
     known = type(module).__module__.startswith(_KNOWN) and "forward" not in vars(module)
-    return known and not isinstance(module, (*OF_WHOLE_BATCHES, *_OF_SEQUENCES)) if said is None else bool(said)
+    # A hook may do anything, and the first dimension of a batch is that of its rows.
+    known = known and not module._forward_hooks and not module._forward_pre_hooks
+    dims = [getattr(module, name, -1) for name in ("dim", "start_dim")]
+    within_rows = all(isinstance(dim, int) and (dim == -1 or dim > 0) for dim in dims)
+    return known and within_rows and not isinstance(module, (*OF_WHOLE_BATCHES, *_OF_SEQUENCES))
 
 
 def narrowed(z: Tensor, x: Tensor) -> Tensor:

@@ -122,7 +122,8 @@ def density_ratio(
     rule = rule.unclipped()
     generator = torch.Generator().manual_seed(_validation.count("seed", seed, low=0))
     index = torch.randperm(len(num), generator=generator)[: _validation.count("centres", centres)]
-    median = float(torch.cdist(torch.cat([num[:1000], den[:1000]]), num[index]).median().clamp(min=1e-6))
+    distances = torch.cdist(torch.cat([num[:1000], den[:1000]]), num[index])
+    median = float(distances.median()) or 1e-6 * (float(distances.max()) or 1.0)  # most rows may be equal
     widths = _settings("bandwidth", [multiple * median for multiple in BANDWIDTHS] if bandwidth is None else bandwidth)
     penalties = _settings("penalty", penalty)
     folds = _validation.count("folds", folds, low=2)

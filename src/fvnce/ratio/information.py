@@ -5,7 +5,8 @@ r"""Mutual information of two vectors: ratios of pairs to shuffled pairs, judged
 Two ratios are those of copulas, Gaussian and Student, fitted to four fifths of the rows and evaluated on the others
 and on all pairs of these. Nearest neighbors (Kraskov et al. 2004), among which no row sees itself, check the better
 one: on rows drawn from it they must see as much as on the pairs. If they see more on the pairs, the estimate is theirs.
-All is repeated with half and with a quarter of the rows: by how much an estimate still grows says what it misses.
+All is repeated with half and with a quarter of the rows: by how much an estimate still grows says what it misses, if
+the growth slows down.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class MutualInformation:
     Attributes:
         value: the estimate. It is not clamped, so that averages over data sets are fair; I itself is at least 0.
         error: two standard errors, and what more rows or a check by neighbors may add. NaN with a reason. A dependence
-            of which neither copulas nor neighbors see anything is not in it.
+            of which copulas and neighbors see little or nothing yet is not in it.
         reason: why there is no error, or an empty string.
         model: the ratio that earned most: ``gaussian``, ``student`` or ``neighbors``.
         curves: by model, the estimate of a quarter, of half and of all of the rows, before anything is added.
@@ -84,7 +85,8 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
     shares, columns = (stats.rankdata(table, axis=0) - 0.5) / len(table), blocks[0].shape[1]
     scores = torch.from_numpy(special.ndtri(shares))
     generator = torch.Generator().manual_seed(_validation.count("seed", seed, low=0))
-    part = folds_of("x", scores, _validation.count("folds", folds, low=2), generator)
+    # A held-out part of one row would have no pairs.
+    part = folds_of("x", scores, _validation.count("folds", folds, low=2, high=len(scores) // 2), generator)
     order = torch.randperm(len(scores), generator=generator)
     neighbors = _validation.count("neighbors", neighbors, high=len(scores) // (2 * PARTS[0]))
     curves, value = {}, {}
@@ -120,6 +122,10 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
         # Neighbors may see what the copula does not, too little of it for a choice.
         above = excess + 2 * doubt + max(0.0, _remainder(curves["neighbors"], 1 / min(scores.shape[1], 5)))
         error += math.hypot(more, max(0.0, above), 2 * _standard_error(curves[model][2]))
+    # Of an exact function every doubling shows log 2 more. No law bounds the rest where it adds about that, or where it
+    # adds as much as the one before and both together much of all.
+    before, last = (float((curves["neighbors"][k + 1] - curves["neighbors"][k]).mean()) for k in (0, 1))
+    rises = last > 0.8 * math.log(2) or (last >= before and before + last > max(mean / 4, 4 * noise))
     reason = ""
     shown, beyond = float(curves[model][2].mean()), value[model] > math.log(len(scores)) - 1
     if more > max(mean, 2 * noise, k / len(scores), shown if beyond else 0.0):
@@ -127,6 +133,8 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
         reason = f"with more rows the estimate may grow by {more:.2g} from {shown:.2g}"
     elif beyond:
         reason = f"{value[model]:.1f} nats rest on the model alone: {len(scores)} rows show about log n"
+    elif model == "neighbors" and rises:
+        reason = f"the last doubling of the rows added {last:.2g} nats, and nothing shows that another would add less"
     means = {name: tuple(each.mean(1).tolist()) for name, each in curves.items()}
     return MutualInformation(value[model], math.nan if reason else error, reason, model, means)
 

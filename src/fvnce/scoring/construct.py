@@ -129,6 +129,11 @@ class _WeightRule(_UserRule, SmoothRule):
         positive = np.concatenate([near, far[far < HIGHEST_DELTA], [HIGHEST_DELTA]])
         knots = torch.tensor(np.concatenate([-np.concatenate([near[1:], far])[::-1], positive]))
         weights = self._functions[0](knots.exp())
+        if not isinstance(weights, Tensor) or weights.shape != knots.shape:
+            found = getattr(weights, "shape", weights)
+            raise ValueError(
+                f"weight must be element-wise, one number for each r, found {found} for {len(knots)} of them"
+            )
         # Far out, the user's formula may overflow; check w only in the range where rules are compared.
         bad = ~(weights.isfinite() & (weights >= 0)) & (knots.abs() <= 40)
         if bad.any():

@@ -429,10 +429,4 @@ def _as_tensor(data: object, name: str) -> Tensor:
     if not hasattr(data, "__array__"):
         kinds = "a tensor, an array, a memory map, a pair of them or a DataLoader"
         raise TypeError(f"{name} must be {kinds}, found {type(data).__name__}")
-    array = data if isinstance(data, np.ndarray) else np.asarray(data)
-    if array.dtype == object:
-        raise TypeError(f"{name} must be an array of numbers, found dtype object")
-    with warnings.catch_warnings():
-        # A map opened for reading cannot be written through the tensor; nothing here writes to data.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    return _validation.as_tensor(name, data)
