@@ -166,9 +166,11 @@ def main() -> None:
         paths, settings = paths[:1], {"n_trees": 20, "n_networks": 1, "steps": 30, **settings}
     seeds = [int(seed) for seed in args.seeds.split(",")]
     inputs = "standardised by training rows" + (f" and cut at ±{args.cut:g}" if np.isfinite(args.cut) else "")
-    # Runs add up: a share and seed that the file holds already is not run again unless settings or inputs differ.
+    # Runs add up: a share and seed that the file holds already is not run again unless the code, settings or inputs
+    # differ.
     before = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
-    same = before.get("settings") == settings and before.get("inputs") == inputs
+    now = {"settings": settings, "inputs": inputs, "commit": made_by("")["commit"]}
+    same = {name: before.get(name) for name in now} == now
     rows = before["rows"] if same else []
     done = {(row["dataset"], row["share"], row["seed"]) for row in rows}
     commands = (

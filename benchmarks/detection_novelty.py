@@ -263,10 +263,12 @@ def main() -> None:
     if args.quick:
         paths, seeds = paths[:1], seeds[:1]
     settings, chosen = json.loads(args.settings), args.detectors.split(",")
-    # Runs add up: what the file holds is not run again unless settings or inputs differ.
+    # Runs add up: what the file holds is not run again unless settings, inputs or, for the detector, the code differ.
     before = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     same = before.get("settings") == settings and before.get("inputs") == INPUTS
     rows = before["rows"] if same else []
+    if before.get("commit") != made_by("")["commit"]:
+        rows = [row for row in rows if row["detector"] != "fvnce"]
     done = {(row["dataset"], row["protocol"], row["seed"], row["detector"]) for row in rows}
     for seed in seeds:
         for protocol in protocols:
