@@ -169,7 +169,7 @@ def main() -> None:
     # Runs add up: a share and seed that the file holds already is not run again unless the code, settings or inputs
     # differ.
     before = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
-    now = {"settings": settings, "inputs": inputs, "commit": made_by("")["commit"]}
+    now = {"settings": settings, "inputs": inputs, "commit": made_by("").get("commit")}
     same = {name: before.get(name) for name in now} == now
     rows = before["rows"] if same else []
     done = {(row["dataset"], row["share"], row["seed"]) for row in rows}

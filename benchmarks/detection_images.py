@@ -246,7 +246,7 @@ def main() -> None:
     }
     before = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     rows: list[dict[str, Any]] = before.get("rows", []) if before.get("settings") == settings else []
-    if before.get("commit") != made_by("")["commit"]:
+    if before.get("commit") != made_by("").get("commit"):
         rows = [row for row in rows if row["method"] != "fvnce"]
     done = {(row["protocol"], row["data"], row["what"], row["method"]) for row in rows}
     for task in tasks(folder, args.protocols.split(";"), classes, args.seed):

@@ -267,7 +267,7 @@ def main() -> None:
     before = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     same = before.get("settings") == settings and before.get("inputs") == INPUTS
     rows = before["rows"] if same else []
-    if before.get("commit") != made_by("")["commit"]:
+    if before.get("commit") != made_by("").get("commit"):
         rows = [row for row in rows if row["detector"] != "fvnce"]
     done = {(row["dataset"], row["protocol"], row["seed"], row["detector"]) for row in rows}
     for seed in seeds:
