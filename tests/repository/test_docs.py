@@ -116,7 +116,9 @@ def test_a_block_shows_the_measured_numbers(tmp_path):
         for row, noise in (("ae", 90), ("vae", 50))
     ]
     rows = {"ae": {"label": "AE", "paper": [[1, 2, 3]]}, "vae": {"label": "VAE", "paper": [[4, 5, 6]]}}
-    (tmp_path / "paper-mnist" / "table.json").write_text(json.dumps({"cells": cells, "rows": rows, "seeds": 2}))
+    (tmp_path / "paper-mnist" / "table.json").write_text(
+        json.dumps({"cells": cells, "rows": rows, "seeds": 2, "version": "8"})
+    )
     marks = [
         f"<!-- {name}: made by `make pages`, do not edit -->\nstale\n<!-- end of {name} -->"
         for name in ("choice", "table", "images")
@@ -128,6 +130,7 @@ def test_a_block_shows_the_measured_numbers(tmp_path):
     assert text.count("\nbetween\n") == 2
     # A difference is bold only where it exceeds two standard errors.
     assert "version 9 (commit c), 2 seeds" in text
+    assert text.count("Measured with version 8.") == 1
     assert "| source | tables | 10 % known, minus CatBoost |" in text
     assert "| KEEL | 3 | **+.100 ± .040** / −.020 ± .050 |" in text
     assert "| AE | 101 ± 1 (1) | 90 ± 0 (2) | 11 ± 1 (3) |" in text

@@ -88,6 +88,25 @@ class Scores:
         kind = np.where(by_known | (self.like_known > self.threshold), "known", "novel")
         return np.where(self.flagged, kind, "")
 
+    @property
+    def reasons_to_review(self) -> Array:
+        """Three lists of what makes a row worth a review, shape (n, 3): score, novelty, nearness to the threshold."""
+        novelty = np.where(np.isnan(self.like_known) | np.isnan(self.novelty), self.anomaly, self.novelty)
+        return np.stack([self.anomaly, novelty, -np.abs(self.line - self.threshold)], 1)
+
+
+def in_turn(lists: Array) -> NDArray[np.int64]:
+    """Return the order of rows that takes the highest remaining row of each list in turn.
+
+    Args:
+        lists: a column for each list, shape (n, lists).
+
+    >>> in_turn(np.array([[3.0, 0.0], [2.0, 1.0], [1.0, 9.0]]))
+    array([0, 2, 1])
+    """
+    places = np.argsort(np.argsort(-lists, 0, kind="stable"), 0)
+    return np.argsort((places * lists.shape[1] + np.arange(lists.shape[1])).min(1))
+
 
 class FittedDetector(ABC):
     """Base class of detectors that score rows of tables, data frames and images."""

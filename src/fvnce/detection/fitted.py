@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._validation import count, flag, listed, optional, require
 from .._validation import fields as entries
-from .base import FittedDetector, Scores
+from .base import FittedDetector, Scores, in_turn
 from .ensemble import Ensemble
 from .explanation import Explanation
 from .gaps import Gaps
@@ -61,9 +61,10 @@ class FittedEnsemble(FittedDetector):
         return detector
 
     def review(self, X: Any, n: int = 20, *, reviewed: Any = None) -> NDArray[np.int64]:
-        """Return the indices of the rows to review, by decreasing score, at most n.
+        """Return the indices of the rows to review, the most useful first, at most n.
 
-        Inspect these rows, set their labels in y, and fit again with these rows marked in ``checked``.
+        They are taken in turn from three lists: the highest scores, the most novel rows, and those nearest to the
+        threshold. Inspect these rows, set their labels in y, and fit again with these rows marked in ``checked``.
 
         Args:
             X: rows.
@@ -77,9 +78,9 @@ class FittedEnsemble(FittedDetector):
         >>> set(first) & set(detector.review(X, 3, reviewed=np.isin(np.arange(20), first)))
         set()
         """
-        anomaly = self.anomaly_score(X)
-        order = np.argsort(-anomaly, kind="stable")
-        return order[~check_mask("reviewed", reviewed, len(anomaly))[order]][: count("n", n)]
+        lists = self.scores(X).reasons_to_review
+        left = np.flatnonzero(~check_mask("reviewed", reviewed, len(lists)))
+        return left[in_turn(lists[left])][: count("n", n)]
 
     def outlier_probability(self, X: Any) -> Array:
         """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_in), with π = ``prior_``, shape (n,).

@@ -228,9 +228,10 @@ def score(
     false alarms on average over training sets and rows. If outliers are known, it does not compare with held-out
     training rows that are probably like them. If no row is flagged, a warning says why.
 
-    --review N writes the N highest-scoring rows that have not been reviewed, with reasons, all their columns and an
-    empty column verdict. Fill in yes or no (1 or 0, outlier or inlier) where you know the answer, and pass the file to
-    fvnce fit --review. Keep the column key, a hash of the row's values, by which fit finds the row again.
+    --review N writes N rows that have not been reviewed, in turn those with the highest scores, the most novel ones and
+    those nearest to the threshold, with reasons, all their columns and an empty column verdict. Fill in yes or no (1 or
+    0, outlier or inlier) where you know the answer, and pass the file to fvnce fit --review. Keep the column key, a
+    hash of the row's values, by which fit finds the row again.
 
     In csv, a name that a spreadsheet would run as a formula (one that begins with =, +, - or @) gets a ' in front, and
     control characters are written as \\x1b; --json writes names unchanged.

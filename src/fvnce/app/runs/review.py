@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...detection.base import in_turn
 from ...detection.batch_scorer import MODEL
 from ...tables import FileError, Frame, TableSource
 from ...tables.errors import TableError, listed
@@ -32,6 +34,8 @@ from .settings import DataSettings
 from .training_data import Layout, Marks, Say, TrainingData, as_label, is_checked, read_like, split_labels, truths
 
 VERDICT, KEY = "verdict", "key"
+#: What makes a row worth a review (``Scores.reasons_to_review``), its place in the file, and the row.
+Candidate = tuple[NDArray[np.float64], int, Frame]
 #: By how much a spreadsheet may have changed a number that it shows with few digits, relatively or up to 1.
 ROUNDED = 0.01
 
@@ -206,7 +210,7 @@ def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> Traini
 
 
 def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str], count: int) -> tuple[int, int]:
-    """Write the ``count`` highest-scoring unreviewed rows of a table; return the numbers of rows written and read.
+    """Write the ``count`` unreviewed rows of a table most worth a review; return the numbers of rows written and read.
 
     Omitted are rows with a verdict in a sheet that the run was fitted with, rows that the label or the checked column
     of the run marks, and copies of a row.
@@ -215,7 +219,7 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
     # By its content, too: the columns of the model may have changed since a sheet was written.
     verdicts = [each for sheet in data.review for each in read_sheet(sheet, run.layout, data)[1]]
     done = {key for each in verdicts if each.outlier is not None for key in (each.key, each.content)}
-    best: dict[str, tuple[float, int, Frame]] = {}
+    best: dict[str, Candidate] = {}
     rows_seen = 0
     with closing(read_like(run.layout, path, settings)) as source:
         if not isinstance(source, TableSource) or run.layout.types is None:
@@ -236,21 +240,30 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
                 looked_at |= marked(rows[name], part.start)
             rows, scores = score_part(run, rows.without([*marks]), part, source.name)
             keys, rows_seen = row_keys(rows), rows_seen + len(rows)
-            fresh = 0
-            for i in np.argsort(-scores.anomaly, kind="stable").tolist():
-                if fresh == count:
-                    break
-                if not looked_at[i] and keys[i] not in done and keys[i] not in best:
-                    fresh += 1
-                    best[keys[i]] = -float(scores.anomaly[i]), part.start + i, rows.take([i])
-            best = dict(sorted(best.items(), key=lambda item: item[1][:2])[:count])
+            lists = scores.reasons_to_review
+            for each in lists.T:
+                fresh: set[str] = set()
+                for i in np.argsort(-each, kind="stable").tolist():
+                    if len(fresh) == count:
+                        break
+                    if not looked_at[i] and keys[i] not in done:
+                        fresh.add(keys[i])
+                        best.setdefault(keys[i], (lists[i], part.start + i, rows.take([i])))
+            best = _first_in_turn(best, lists.shape[1] * count)
     if not best:
         raise FileError(f"{path} must hold rows without a verdict, found none; pass other rows")
+    best = _first_in_turn(best, count)
     places, frame = [place for _, place, _ in best.values()], Frame.join([row for _, _, row in best.values()])
     again = read_like(run.layout, path, settings)
     assert isinstance(again, TableSource)
     _write(run, frame, [[*best], places, again.cells(places, again.columns)], again.columns, file)
     return len(best), rows_seen
+
+
+def _first_in_turn(best: dict[str, Candidate], count: int) -> dict[str, Candidate]:
+    by_place = sorted(best.items(), key=lambda item: item[1][1])
+    order = in_turn(np.stack([row[0] for _, row in by_place])) if best else []
+    return dict(by_place[i] for i in order[:count])
 
 
 def _write(run: FittedRun, rows: Frame, found: Sequence[Any], columns: list[str], file: IO[str]) -> None:
