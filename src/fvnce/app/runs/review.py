@@ -262,8 +262,9 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
 
 def _first_in_turn(best: dict[str, Candidate], count: int) -> dict[str, Candidate]:
     by_place = sorted(best.items(), key=lambda item: item[1][1])
-    order = in_turn(np.stack([row[0] for _, row in by_place])) if best else []
-    return dict(by_place[i] for i in order[:count])
+    if not best:
+        return best
+    return dict(by_place[i] for i in in_turn(np.stack([row[0] for _, row in by_place]))[:count])
 
 
 def _write(run: FittedRun, rows: Frame, found: Sequence[Any], columns: list[str], file: IO[str]) -> None:

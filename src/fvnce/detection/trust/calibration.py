@@ -34,7 +34,7 @@ QUARTILES = (0.0, 0.25, 0.5, 0.75)
 #: Prior share of outliers, and the standard deviation of its logarithm.
 USUAL_SHARE, SHARE_DEVIATION = 0.05, 1.0
 #: Lower ends of the interval below this are set to zero, since inliers also reach the tails.
-NO_SHARE = 0.01
+NO_SHARE = 0.015
 #: Variance of known outliers relative to independent draws, since they tend to come in groups.
 CLUSTERED = 3.0
 #: The deviation of a log-ratio for scores that do not separate at all, of which 1 − AUROC is a fraction.
@@ -252,7 +252,7 @@ def calibrate_without(
 def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
     """Estimate π in (0, ½] from ratios of tails above scores of known outliers; return it with its interval.
 
-    Inliers also reach the tails, so a lower end below 0.01 is set to zero.
+    Inliers also reach the tails, so a lower end below 0.015 is set to zero.
     """
     ratio, above, tail = _ratios(unlabeled, weights, known, known_weights)
     overlap = 1 - _auroc(unlabeled, weights, known, known_weights)
