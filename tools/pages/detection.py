@@ -256,7 +256,9 @@ def made_with(record: Record) -> str:
     >>> made_with({"version": "0.3.0", "commit": "5f1e6d4"})
     'Measured with version 0.3.0, commit 5f1e6d4.'
     """
-    version = record.get("version") or record["versions"]["fvnce"]
+    version = record.get("version") or record.get("versions", {}).get("fvnce")
+    if version is None:
+        return "Measured with a version before 0.3.0, which was not recorded."
     return f"Measured with version {version}" + (f", commit {record['commit'][:7]}." if "commit" in record else ".")
 
 
