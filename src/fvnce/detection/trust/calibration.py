@@ -33,8 +33,8 @@ SLOPE = 5.0
 QUARTILES = (0.0, 0.25, 0.5, 0.75)
 #: Prior share of outliers, and the standard deviation of its logarithm.
 USUAL_SHARE, SHARE_DEVIATION = 0.05, 1.0
-#: Lower ends of the interval below this are set to zero, since inliers also reach the tails.
-NO_SHARE = 0.015
+#: Lower ends of the interval are set to zero below this, and below this fraction of 1 − AUROC.
+NO_SHARE, NO_SHARE_OVERLAP = 0.01, 0.3
 #: Variance of known outliers relative to independent draws, since they tend to come in groups.
 CLUSTERED = 3.0
 #: The deviation of a log-ratio for scores that do not separate at all, of which 1 − AUROC is a fraction.
@@ -252,7 +252,7 @@ def calibrate_without(
 def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
     """Estimate π in (0, ½] from ratios of tails above scores of known outliers; return it with its interval.
 
-    Inliers also reach the tails, so a lower end below 0.015 is set to zero.
+    Inliers also reach the tails, the more the scores overlap, so a small lower end is set to zero.
     """
     ratio, above, tail = _ratios(unlabeled, weights, known, known_weights)
     overlap = 1 - _auroc(unlabeled, weights, known, known_weights)
@@ -262,7 +262,7 @@ def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights
     lowest = int(np.argmin(estimate))
     wide = INTERVAL / math.sqrt(float(total[lowest]))
     pi, low, high = np.clip(np.exp(estimate[lowest] + np.array([0.0, -wide, wide])), 1e-6, [0.5, 0.5, 1.0])
-    return float(pi), float(low) if low > NO_SHARE else 0.0, float(high)
+    return float(pi), float(low) if low > max(NO_SHARE, NO_SHARE_OVERLAP * overlap) else 0.0, float(high)
 
 
 def most_hidden(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> float:
