@@ -21,7 +21,8 @@ from commands import fvnce
 from fvnce import NoiseContrastiveDetector
 from fvnce.app.cli import main
 from fvnce.app.runs import load_run
-from fvnce.app.runs.settings import to_toml
+from fvnce.app.runs.settings import DataSettings, to_toml
+from fvnce.app.runs.training_data import read_training_data
 from fvnce.tables import open_source
 
 QUICK = ["--set", "n_trees=20", "--set", "n_networks=1", "--set", "steps=30"]
@@ -119,6 +120,13 @@ def test_a_config_repeats_the_weights(run_folder, tmp_path):
     assert (tmp_path / "again" / "config.toml").read_text() == (run_folder / "config.toml").read_text()
     fvnce("fit", "--config", run_folder / "config.toml", "--seed", 1, "--out", tmp_path / "other", "-q")
     assert not same_weights(tmp_path / "other", run_folder)
+
+
+def test_a_label_may_be_among_the_dropped_columns(table):
+    data = read_training_data(DataSettings(str(table), label="fraud", drop=("id", "fraud")), lambda said: None)
+    same = read_training_data(DataSettings(str(table), label="fraud", drop=("id",)), lambda said: None)
+    assert data.known.sum() == same.known.sum() > 0
+    assert data.rows.columns.tolist() == same.rows.columns.tolist()
 
 
 def test_a_config_says_so_of_changed_data(table, tmp_path):

@@ -263,6 +263,14 @@ def test_score_advises_only_what_it_accepts(folder: Path) -> None:
         assert ("--missing" in said) == (value == "unknown")
 
 
+def test_an_option_is_advised_for_texts_that_can_be_pasted_only(tmp_path: Path) -> None:
+    numbers = [f"{i}.5,x" for i in range(30)]
+    for text, advised in (("unknown", True), ("a\nb", False), ("x" * 50, False)):
+        (tmp_path / "t.csv").write_text("\n".join(["a,b", *numbers, f'"{text}",x', "other,x", ""]))
+        _, said = fvnce("fit", tmp_path / "t.csv", "--out", tmp_path / "run", code=1)
+        assert (f"--missing {text[:1]}" in said.replace("'", "")) == advised
+
+
 def test_score_says_that_bounds_are_read_without_their_sign(folder: Path) -> None:
     (folder / "bounds.csv").write_text("a,b\n1.5,<0.5\n2.5,1.5\n")
     assert "column 'b' holds bounds" in fvnce("score", folder / "run", folder / "bounds.csv")[1]

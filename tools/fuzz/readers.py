@@ -245,7 +245,7 @@ def config_text(rng: random.Random) -> bytes:
     content["data"] |= {"missing": ["x"], "header": True, "delimiter": ",", "label": "y"}
     try:
         return to_toml(changed(content, rng)).encode("utf-8", "surrogatepass")
-    except (TypeError, AttributeError):
+    except (TypeError, ValueError, AttributeError):
         return to_toml(content).encode()  # what was put there cannot be written as TOML
 
 

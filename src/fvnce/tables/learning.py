@@ -271,14 +271,19 @@ def misfits(
             result.refuse(name, (text, row), requirement, "", f"--decimal {other}")
             continue
         value = any(map(str.isdigit, text))
-        options = [f"--missing {shlex.quote(text[:40])}", _categorical(name)]
+        options = [*_missing(text), _categorical(name)]
         if where == "in training":  # a column of training cannot become text, nor its values missing
-            options = options[: 0 if value else 1]
+            options = [] if value else _missing(text)
         elif value or len(wrong) > LISTED:
             options.reverse()
         noun = f"{column.noun} with the unit {column.unit!r}" if column.unit and value else column.noun
         result.refuse(name, (text, row), f"must hold {noun} as {where}", "correct it", *options)
     return result.problems
+
+
+def _missing(text: str) -> list[str]:
+    """Return the option for a missing value, or none for a text that cannot be pasted into a command."""
+    return [f"--missing {shlex.quote(text)}"] if len(text) <= 40 and text.isprintable() else []
 
 
 def _categorical(name: Any) -> str:
@@ -313,8 +318,7 @@ def _settle_number(
         requirement = f"must show whether such numbers are {values[0]:.10g} or {values[1]:.10g}"
         result.refuse(name, unclear, requirement, "", "--decimal .", "--decimal ,")
     if "infinite" in of and math.isinf(_value(text := of["infinite"][0], mark or ".")):
-        missing = f"--missing {shlex.quote(text[:40])}"
-        result.refuse(name, of["infinite"], "must not hold infinity", "correct it", missing)
+        result.refuse(name, of["infinite"], "must not hold infinity", "correct it", *_missing(text))
     if "bound" in of:
         result.notices.append(f"column {name!r} holds bounds such as {of['bound'][0]!r}: the sign is left out")
     for what, lost in {

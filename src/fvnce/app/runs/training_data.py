@@ -194,8 +194,9 @@ def _read_table(source: Any, settings: DataSettings, say: Say, rng: np.random.Ge
     dropped = [find_column(columns, column, where) for column in settings.drop]
     for column in settings.keep:
         find_column(columns, column, where)
-    source.skip([column for column in dropped if column != name])
-    if not set(columns) - {*dropped, name, looked_at, "" if labels is None else labels.column}:
+    roles = {name, looked_at, None if labels is None else labels.column}  # read, whether or not they are dropped
+    source.skip([column for column in dropped if column not in roles])
+    if not set(columns) - {*dropped, *roles}:
         raise FileError(f"--drop leaves no column of {settings.path}")
     sample = _Sample(rng)
     for part in source.parts():
