@@ -76,7 +76,7 @@ def pooled(record: Record) -> list[str]:
         cells = [signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
         wins = f"{row['wins_ap']} of {row['tables']}"
         body.append([setting.removesuffix(" known"), named(row["against"]), *cells, wins])
-    return markdown_table(["known", "compared with", "AUROC", "average precision", "higher precision on"], body)
+    return markdown_table(["known", "compared with", "AUROC", "average precision", "higher average precision on"], body)
 
 
 def by_source(record: Record) -> list[str]:
