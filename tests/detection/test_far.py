@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fvnce import NoiseContrastiveDetector
 from fvnce.detection.ensemble import Span
 from fvnce.detection.trust.drift import UnlikeTrainingWarning
+from fvnce.io import FileError
 
 SMALL: dict[str, Any] = {"n_trees": 30, "n_networks": 3, "steps": 60}
 
@@ -106,3 +107,26 @@ def test_an_unseen_text_is_usual_where_many_texts_occur_once() -> None:
     np.testing.assert_array_equal(span.excess(np.eye(1, 7)), np.zeros((1, 7)))
     few = Span.learn(np.zeros((100, 1)), np.ones(100))  # too few rows to call anything rare
     np.testing.assert_array_equal(few.excess(np.ones((1, 1))), [[0.0]])
+
+
+def test_texts_that_raise_novelty_are_as_rare_in_new_rows_as_promised() -> None:
+    rng, found, expected = np.random.default_rng(0), [], []
+    for _ in range(400):  # shares of texts, many of them rare, of which a column knows those that were drawn
+        shares = rng.dirichlet(np.full(30, rng.choice([0.05, 0.2, 1.0])))
+        training, new = (rng.choice(30, n, p=shares) for n in (1000, 500))
+        seen = np.unique(training)
+        encoded = np.c_[training[:, None] == seen, np.zeros(1000)].astype(float)
+        if Span.learn(encoded, np.ones(1000)).unseen > 0:
+            once = (encoded.sum(0) == 1).sum()
+            found.append(1 - np.isin(new, seen).mean())
+            expected.append((1 + once) / 1001)
+    away = np.array(found) - np.array(expected)
+    assert len(found) > 100
+    assert max(expected) <= 0.005
+    assert away.mean() <= 2 * away.std() / len(away) ** 0.5
+
+
+def test_a_forged_excess_of_unseen_texts_is_refused() -> None:
+    arrays = {"middle": np.zeros(1), "half": np.zeros(1), "unseen": np.array(1e300)}
+    with pytest.raises(FileError, match="excess"):
+        Span.from_state(arrays, 1)

@@ -89,7 +89,7 @@ class Scores:
         return np.where(self.flagged, kind, "")
 
     @property
-    def reasons_to_review(self) -> Array:
+    def review_lists(self) -> Array:
         """Three lists of what makes a row worth a review, shape (n, 3): score, novelty, nearness to the threshold."""
         novelty = np.where(np.isnan(self.like_known) | np.isnan(self.novelty), self.anomaly, self.novelty)
         return np.stack([self.anomaly, novelty, -np.abs(self.line - self.threshold)], 1)

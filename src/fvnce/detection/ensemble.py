@@ -168,6 +168,7 @@ class Span:
         for name, values in arrays.items():
             stored_array(f"{name} of the ranges", values, np.float64, () if name == "unseen" else (width,))
             require(name == "middle" or bool((values >= 0).all()), "have ranges >= 0", values.min())
+        require(float(arrays["unseen"]) <= MAX_EXCESS, f"have an excess of at most {MAX_EXCESS:g}", arrays["unseen"])
         return cls(**arrays)
 
 

@@ -78,7 +78,7 @@ class FittedEnsemble(FittedDetector):
         >>> set(first) & set(detector.review(X, 3, reviewed=np.isin(np.arange(20), first)))
         set()
         """
-        lists = self.scores(X).reasons_to_review
+        lists = self.scores(X).review_lists
         left = np.flatnonzero(~check_mask("reviewed", reviewed, len(lists)))
         return left[in_turn(lists[left])][: count("n", n)]
 

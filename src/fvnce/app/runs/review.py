@@ -34,7 +34,7 @@ from .settings import DataSettings
 from .training_data import Layout, Marks, Say, TrainingData, as_label, is_checked, read_like, split_labels, truths
 
 VERDICT, KEY = "verdict", "key"
-#: What makes a row worth a review (``Scores.reasons_to_review``), its place in the file, and the row.
+#: What makes a row worth a review (``Scores.review_lists``), its place in the file, and the row.
 Candidate = tuple[NDArray[np.float64], int, Frame]
 #: By how much a spreadsheet may have changed a number that it shows with few digits, relatively or up to 1.
 ROUNDED = 0.01
@@ -240,7 +240,7 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
                 looked_at |= marked(rows[name], part.start)
             rows, scores = score_part(run, rows.without([*marks]), part, source.name)
             keys, rows_seen = row_keys(rows), rows_seen + len(rows)
-            lists = scores.reasons_to_review
+            lists = scores.review_lists
             for each in lists.T:
                 fresh: set[str] = set()
                 for i in np.argsort(-each, kind="stable").tolist():
